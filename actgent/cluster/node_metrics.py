@@ -64,7 +64,7 @@ class NodeMetrics:
         self._under_way[partition] = _Takeover(trio.current_time(), span)
 
     def note_taken(self, taken: AcquiredPartition) -> None:
-        """Record that this node has acquired the partition.
+        """Record that this node has acquired a partition.
 
         The takeover ends when the partition is served.
         """

@@ -19,7 +19,7 @@ POLL_SECONDS = 0.2
 
 
 async def read_cluster_status(journal: str, pool: str) -> ClusterStatus:
-    """Read the status of a pool.
+    """Read the status of a cluster pool, its nodes and its partitions from the database.
 
     Args:
         journal: Address of the database, `postgresql://...`.

@@ -69,7 +69,7 @@ class RelayServer:
     async def _read(
         self, stream: trio.SocketStream, send: trio.MemorySendChannel[tuple[RelayedRequest, trio.Event]]
     ) -> None:
-        """Read and verify requests, and pass them to `send`.
+        """Read the requests of another node from a connection, verify their signatures, and pass them to `send`.
 
         When the connection ends, the answer in progress is cancelled.
         """

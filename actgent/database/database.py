@@ -200,7 +200,7 @@ class CallDatabase:
         return await self._database.execute(sql, values, key=self._next_change_key())
 
     async def query(self, sql: str, values: Values = ()) -> list[dict[str, Any]]:
-        """Run `Database.query`. The result is not stored."""
+        """Run a read-only statement as `Database.query` does. The result is not stored for repetitions of the tool call."""
         return await self._database.query(sql, values)
 
     async def change(self, work: Work) -> Any:

@@ -27,7 +27,7 @@ class ModelWork(TracedWork):
         streams: bool = False,
         address: tuple[str, int] | None = None,
     ) -> None:
-        """Open the trace span of an attempt.
+        """Open the trace span of one attempt of a model call.
 
         Args:
             active: Trace that the span belongs to.

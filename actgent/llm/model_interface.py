@@ -70,7 +70,7 @@ class CallWatch(FieldRepr):
         """Observe that an attempt is about to be sent to the provider. `attempt` counts from 0 for each model."""
 
     def fail(self, model: str, attempt: int, error: Exception, retry_seconds: float | None) -> None:
-        """Record a failed attempt.
+        """Record a failed attempt of this model call.
 
         Args:
             model: Name of the model, `provider:model`.

@@ -108,7 +108,7 @@ class LLMSettings(FieldRepr):
             raise ConfigurationError(reason)
 
     def build(self) -> LLM:
-        """Create the model client with these settings.
+        """Create the client of the model that these settings describe.
 
         Raises:
             ConfigurationError: No model is set, its provider is unknown, or the client rejects a setting.

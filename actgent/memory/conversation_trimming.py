@@ -213,7 +213,7 @@ class _Trimmer:
                 self._restore_message(index)
 
     def result(self) -> TrimResult:
-        """Return the trimmed conversation."""
+        """Return the result of the trim: the kept messages, the number of omitted ones, and the shortened ones."""
         replaced = {
             id(whole): now for whole, now in zip(self._whole, self._now, strict=True) if whole is not now
         }

@@ -73,7 +73,7 @@ Prompt = PromptLayer | str
 
 
 def to_layer(prompt: Prompt) -> PromptLayer:
-    """Convert a prompt argument to a layer.
+    """Convert the value of a prompt argument to a prompt layer.
 
     Raises:
         ConfigurationError: The argument is neither text nor a `PromptLayer`.

@@ -121,7 +121,7 @@ class SeedPlan:
         return self.loaded < MANY
 
     def agent_of(self, number: int, agents: Sequence[T]) -> T:
-        """Return the agent of the session with this number."""
+        """Return the agent to which the simulated session with this number belongs."""
         if self.only_agent is not None:
             return agents[int(self.only_agent * len(agents))]
         return agents[number % len(agents)]
@@ -133,7 +133,7 @@ def call_kinds(plan: SeedPlan) -> tuple[str, ...]:
 
 
 def draw_plan(choices: Choices, settings: Settings, usual_snapshot_records: int) -> SeedPlan:
-    """Draw the plan of a seed.
+    """Draw the plan of a seed: the messages of callers, the probabilities of faults, and limits.
 
     Args:
         choices: Choices of the seed.

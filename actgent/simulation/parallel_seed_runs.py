@@ -75,7 +75,7 @@ class Totals:
     """Seeds whose second run had other events than the first one."""
 
     def add(self, result: SeedResult) -> None:
-        """Add the result of one seed to the totals."""
+        """Add the result of one seed to these totals."""
         self.seeds += 1
         self.kills += result.kills
         self.seconds += result.seconds
@@ -100,7 +100,7 @@ class Totals:
 
 
 def run_seed(seed: int, settings: Settings, *, twice: bool = False) -> SeedResult:
-    """Run one seed, and return a summary.
+    """Run the simulation of one seed, and return a summary.
 
     If `twice` is True, run it again, and compare the digests to find nondeterminism.
     """

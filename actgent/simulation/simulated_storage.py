@@ -263,7 +263,7 @@ class _MemoryJournal(MemoryJournal):
             raise error
 
     async def _wait_read(self) -> None:
-        """Wait as long as a read of the disk takes."""
+        """Wait as long as a read of the simulated disk takes."""
         storage, choices = self._storage_of_seed, self._storage_of_seed.world.choices
         seconds: float = choices.pick("read delay", READ_DELAYS_SECONDS)
         if choices.happens("slow read", storage.slow_chance / 2):

@@ -365,7 +365,7 @@ class Batch(FieldRepr):
         return tuple(self._finished.values())
 
     def count_unfinished(self) -> int:
-        """Return the number of calls without a result."""
+        """Return the number of tool calls of this batch that have no result yet."""
         return len(self.calls) - len(self._finished)
 
     def can_rerun(self) -> bool:
@@ -1046,7 +1046,7 @@ class _ToolSpan(TracedWork):
         super().__exit__(kind, error, trace)
 
     def note_refusal(self) -> None:
-        """Mark the span: the call was not permitted to run."""
+        """Mark the tracing span of a tool call: the call was not permitted to run."""
         self.facts[names.TOOL_STATUS] = self.error = names.REFUSED
 
     def note_result(self, result: ToolResult, label: Label) -> None:

@@ -86,9 +86,9 @@ class NestedToolCalls(typing.Protocol):
         ...
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:
-        """Run the tool `name` and return its result.
+        """Run the tool `name` of the agent, and return its result.
 
-        If an earlier run of the code made the same call, return the recorded result.
+        If an earlier run of the calling tool made the same call, return the recorded result.
         """
         ...
 

@@ -145,7 +145,7 @@ class ToolRegistry:
         self._merge()
 
     def remove(self, name: str) -> None:
-        """Remove a tool of the agent by name.
+        """Remove one of the agent's own tools by its name.
 
         Raises:
             ToolNotFound: The registry has no tool of this name.

@@ -81,7 +81,7 @@ class _Waiter(FieldRepr):
         self.wake.set()
 
     def is_granted(self) -> bool:
-        """Return True if the slot was granted."""
+        """Return True if the waiting call was granted a thread slot."""
         return self._is_granted
 
 
@@ -155,7 +155,7 @@ class Threads(FieldRepr):
     # --- slots -----------------------------------------------------------------------------
 
     def try_acquire_slot(self, share: "ThreadShare") -> bool:
-        """Acquire a slot for a share without waiting.
+        """Acquire a thread slot for the thread share of an agent without waiting.
 
         Return False if the share must wait or has too many abandoned threads.
         """
@@ -192,7 +192,7 @@ class Threads(FieldRepr):
                 return
 
     def _grant_first(self, share: "ThreadShare") -> None:
-        """Wake the first waiting call of a share."""
+        """Wake the first call that waits for a thread slot of a share."""
         del self._waiting_shares[share]
         waiter = share.waiters.pop(0)
         if share.waiters:  # to the end, after the other shares with as many slots
@@ -307,7 +307,7 @@ class ThreadShare(FieldRepr):
         return unwrap_result(ended)
 
     def _abandon(self, job: _Job) -> None:
-        """Mark a job as abandoned.
+        """Mark the job of a cancelled call as abandoned.
 
         If the agent now has too many abandoned threads, wake its waiting calls, which then fail.
         """

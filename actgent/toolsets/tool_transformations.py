@@ -170,7 +170,7 @@ class ConfiguredTool(WrappedTool):
     """A tool with fixed values for some parameters."""
 
     def __init__(self, inner: Tool, values: Mapping[str, Any], *, shown: Iterable[str] = ()) -> None:
-        """Fix the values of some parameters.
+        """Wrap a tool, and give some of its parameters fixed values.
 
         Args:
             inner: The tool that runs the calls.

@@ -95,7 +95,7 @@ class ReadBatcher:
         self._waiting: list[_Reading] = []
 
     async def read(self, request: Request, by: ReadTogether[Request, T]) -> T:
-        """Return the answer to a request.
+        """Return the answer to a read request.
 
         All waiting requests with the same function `by` are read together by one call of `by`.
 

@@ -76,7 +76,7 @@ class HeadCache:
     def get_if_certain(self, key: SessionKey) -> Head | None:
         """Return the cached summary of a session.
 
-        None if it is not cached, or if it is unknown whether the last write is stored.
+        Return None if it is not cached, or if it is unknown whether the last write of the session is stored.
         """
         return None if key in self.uncertain else self.by_key.get(key)
 

@@ -69,7 +69,7 @@ def check_layout(layout: PoolLayout, pool: str, *, reads: int) -> PoolLayout:
 
 
 async def read_layout(url: str, pool: str) -> PoolLayout:
-    """Return the newest generation of a pool.
+    """Read the newest layout of a pool (number of partitions and record format) from the database.
 
     Raises:
         ConfigurationError: No node has run yet, or the URL is invalid.

@@ -349,7 +349,7 @@ class PostgresJournal(GroupedJournal):
                 roll_back_open(self._connection)
 
     def _connect(self) -> Connection:
-        """Open a connection.
+        """Open a connection to the PostgreSQL server.
 
         If this process owned the journal on a lost connection, acquire the ownership again.
         """

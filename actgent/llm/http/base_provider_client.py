@@ -848,7 +848,7 @@ def _unwrap_response(answer: ModelResponse) -> ModelResponse:
 
 
 def _check_settings(options: Mapping[str, Any]) -> None:
-    """Validate the options of a new model client.
+    """Check the types and ranges of the options of a new model client.
 
     Raises:
         ConfigurationError: A setting has the wrong type or is out of range. The text contains no header or body value.

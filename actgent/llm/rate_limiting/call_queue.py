@@ -134,7 +134,7 @@ class CallQueue:
         return None if first is None else first.arrived
 
     def add(self, call: Call) -> None:
-        """Enqueue a waiting call."""
+        """Add a model call to the queue of calls that wait for the rate limit."""
         call.state = "waiting"
         self._count += 1
         queue = self._sessions.setdefault(call.session_key, _SessionQueue(-math.inf))
@@ -152,7 +152,7 @@ class CallQueue:
         return None if entry is None else (entry.owner.turn + self._delays[entry.level], entry.item)
 
     def admit(self, call: Call, now: float, *, seconds: float) -> None:
-        """Remove an admitted call from the queue.
+        """Remove a model call from the queue, because the rate limiter has admitted it.
 
         The next calls of its owner and its session then come later in the round robin.
 

@@ -92,7 +92,7 @@ class LimitLeaseClient(LimitLeaser):
             self._nursery.start_soon(self._keep, share)
 
     def remove(self, share: LeasedLimit) -> None:
-        """Stop leasing units for `share`."""
+        """Stop leasing units of a shared rate limit for `share`, this process's part of the limit."""
         _, wanted = self._shares.pop(share)
         wanted.set()
 

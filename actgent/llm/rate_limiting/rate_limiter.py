@@ -134,7 +134,7 @@ class RateLimiter:
         return self._limits["tokens"] is not None
 
     def statistics(self) -> RateLimiterCounters:
-        """Return the current counters over all models."""
+        """Return the current counters of this rate limiter, summed over all models."""
         models = self._admissions.models.values()
         return RateLimiterCounters(
             waiting=len(self._parked),

@@ -65,7 +65,7 @@ class Scope:
         return "m.owner = ?", [self.key]
 
     def allows(self, memory: MemoryRecord) -> bool:
-        """Return True if the owner may see a memory."""
+        """Return True if the owner of this scope may see the memory."""
         return memory.owner == self.owner or (self.with_shared and memory.is_shared)
 
     def check(self, memories: Iterable[MemoryRecord]) -> Iterator[MemoryRecord]:

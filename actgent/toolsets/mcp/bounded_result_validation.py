@@ -34,7 +34,7 @@ class BoundedSession(ClientSession):
         self._compiled: dict[str, CompiledSchema | None] = {}
 
     async def send_request(self, *arguments: Any, **options: Any) -> Any:
-        """Send a request, and return its result.
+        """Send a request to the MCP server, and return its result.
 
         Raises:
             MCPError: The server rejected the request, or the connection was lost.

@@ -297,7 +297,7 @@ class MCPServer(Toolset):
             raise
 
     def connection(self) -> Any:
-        """Return the newest open connection of this trio run.
+        """Return the newest open connection to the MCP server in this trio run.
 
         Raises:
             ToolsetUnavailable: The server is not connected.

@@ -33,7 +33,7 @@ class ToolLock:
 
     @classmethod
     def read(cls, path: Path) -> "ToolLock":
-        """Read a lock file.
+        """Read a lock file, which has the digests of MCP tools and prompts.
 
         Raises:
             ConfigurationError: The file does not exist or is not a lock file.

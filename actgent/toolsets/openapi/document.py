@@ -315,7 +315,7 @@ class _SchemaConverter:
     """Converts a schema to JSON Schema, and records its references."""
 
     def __init__(self, is_3_0: bool, names: Mapping[str, str] | None = None) -> None:  # noqa: FBT001 - internal
-        """Prepare a conversion.
+        """Prepare the conversion of OpenAPI schemas to JSON Schema.
 
         Args:
             is_3_0: True for a schema of OpenAPI 3.0, which has a dialect.

@@ -168,7 +168,7 @@ class OpenAPI(Toolset):
     def _build_tools(
         self, document: APIDocument, *, check: Callable[[], object] = lambda: None
     ) -> tuple[Tool, ...]:
-        """Create the tools of the selected operations.
+        """Create a tool for each selected operation of an OpenAPI document.
 
         Log operations that cannot become a tool. `check` may raise to stop.
         """
