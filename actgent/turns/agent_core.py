@@ -636,13 +636,13 @@ async def _write_answer(
 
 
 def _is_plain_reply(deliveries: Sequence[Delivery], answer: Message) -> bool:
-    """Return True if the only delivery is a reply with exactly the text of the answer."""
+    """Return True if the only delivery is a reply with exactly the text and the label of the answer."""
     if len(deliveries) > 1:
         return False
     (reply,) = deliveries
     if type(reply) is not Reply or reply.data is not None or reply.message_type is not None:
         return False
-    return reply.text == answer.text and reply.reasoning is None
+    return reply.text == answer.text and reply.reasoning is None and not label_unlike_answer(reply, answer)
 
 
 def _exhausted_retries_error(error: AnswerError, repairs: int) -> AnswerError:

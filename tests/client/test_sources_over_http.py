@@ -281,6 +281,14 @@ def _withholding():
     return [BareAgent("desk", llm=ScriptedLLM(script), tools=[page], policy=policy)]
 
 
+def _showing():
+    extract = ToolCall("extract", {"question": "Is it urgent?", "form": {"type": "boolean"}})
+    script = [ToolCall("page", {}), extract, "It was read."]
+    policy = Policy(untrusted="isolate", bits=1)
+    models = {"quarantine": ScriptedLLM(["true"])}
+    return [BareAgent("desk", llm=ScriptedLLM(script), tools=[page], policy=policy, models=models)]
+
+
 def _handing_off():
     other = _reading()
     script = [ToolCall("handoff_to_other", {})]
@@ -325,9 +333,11 @@ async def _labels_of_answer(serving, agents, how):
 
 
 @pytest.mark.parametrize("how", ["run", "stream"])
-@pytest.mark.parametrize("make", [_withholding, _handing_off, _routing], ids=lambda make: make.__name__)
+@pytest.mark.parametrize(
+    "make", [_withholding, _showing, _handing_off, _routing], ids=lambda make: make.__name__
+)
 async def test_the_label_of_a_reply_that_differs_from_the_last_answer(serving, make, how):
-    """A reply with withheld values, and the reply of another agent, keep their labels and texts over HTTP."""
+    """A reply with withheld or shown values, and the reply of another agent, keep their labels and texts over HTTP."""
     found, label = await _labels_of_answer(serving, make(), how)
     replies = [each for each in found if isinstance(each, Reply)]
     assert [each.label for each in replies] == [Label({"page"})]

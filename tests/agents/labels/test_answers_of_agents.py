@@ -10,6 +10,7 @@ from actgent import (
     BareAgent,
     Label,
     Policy,
+    Route,
     RouterAgent,
     ScriptedLLM,
     ToolCall,
@@ -330,3 +331,11 @@ async def test_an_event_of_a_turn_that_was_suspended_before_a_restart():
                 else:
                     reply = await agent.resume({each.id: Approve() for each in session.approvals})
     assert (reply.message_type, reply.label) == ("note", Label({"page"}))
+
+
+async def test_a_route_of_an_untrusted_turn():
+    """The route has the sources of the text that its model has read."""
+    desk = RouterAgent("desk", llm=ScriptedLLM([ToolCall("page", {}), ROUTE]), tools=[page])
+    async with desk, desk.stream("go") as deliveries:
+        found = [each async for each in deliveries]
+    assert [each.label for each in found if isinstance(each, Route)] == [Label({"page"})]

@@ -716,3 +716,39 @@ async def test_a_reply_with_a_withheld_value_keeps_the_sources_that_its_session_
                 await trio.sleep(0.01)
     assert replies[-1].text == f"It says {TEXT}"
     assert replies[-1].label == Label({"page", "mail"})
+
+
+async def test_the_result_of_nested_calls_before_a_restart_is_withheld():
+    """A call that an approval and a restart interrupt keeps the sources of its finished nested calls."""
+
+    class Outer(OuterTool):
+        async def execute(self, arguments, context):
+            await context.tools.call("reader", {"task": "read"})
+            await context.tools.call("confirm", {})
+            return "ok"
+
+    @tool(approval=True, sinks=())
+    async def confirm() -> str:
+        """Confirm."""
+        return "ok"
+
+    async with MemoryJournal().running() as journal:
+        for is_restarted in (False, True):
+            helper, script = reader(), ["done"] if is_restarted else [ToolCall("outer", {})]
+            agent = BareAgent(
+                "clerk",
+                llm=ScriptedLLM(script),
+                tools=[helper.as_tool(), confirm, Outer()],
+                policy=Policy(untrusted="isolate"),
+            )
+            async with open_runtime(journal=journal) as runtime:
+                await runtime.start(helper)
+                await runtime.start(agent)
+                session = await agent.ensure_session("ada", "s")
+                if is_restarted:
+                    await session.answer(session.approvals[0], Approve())
+                else:
+                    await session.chat("go")
+                await session.wait_idle()
+                results = [each.content for message in session.history for each in message.tool_results]
+    assert results == ["[@r1: a result of outer, withheld; use extract to ask about it]"]

@@ -26,6 +26,12 @@ from actgent.journal.record_types import ApprovalDecisionRecord, StateChangeReco
 from .test_boundaries import PAY, TEXT, page, reader, sink  # noqa: F401 - sink is a fixture
 
 
+@tool(untrusted=True, effect="pure")
+async def mail() -> str:
+    """Read a mail."""
+    return TEXT
+
+
 async def _observe(session):
     async with session.observe(after=0) as found:
         await found.receive()
@@ -337,3 +343,23 @@ async def test_a_fork_by_an_untrusted_turn(sink):  # noqa: F811
         assert original.label == Label()
         await payer.run("pay", session=await payer.open_session("f"))
     sink.assert_asked("page")
+
+
+async def test_a_change_after_reads_of_two_sessions():
+    """The record of a state change has the sources of all answers that the call has read, because a crash may follow."""
+    helpers = [reader(), BareAgent("mailer", llm=ScriptedLLM([ToolCall("mail", {}), "ok"]), tools=[mail])]
+
+    @tool(effect="idempotent", sinks=())
+    async def store(context: ToolContext) -> str:
+        """Read two sessions, and store their answers."""
+        context.state.dispatch([("notes", [(await each.run("read")).text for each in helpers])])
+        return "ok"
+
+    agent = BareAgent("clerk", llm=ScriptedLLM([ToolCall("store", {}), "ok"]), tools=[store])
+    async with MemoryJournal().running() as journal:
+        async with open_runtime(journal=journal) as runtime:
+            for each in (*helpers, agent):
+                await runtime.start(each)
+            await agent.run("go", session=await agent.create_session("ada", session_id="s"))
+        records = await journal.load("s", agent="clerk")
+    assert [each.via for each in records if isinstance(each, StateChangeRecord)] == ["page, mail"]

@@ -389,9 +389,9 @@ async def test_the_sources_of_all_shown_values_are_joined():
     async with program.agent as agent:
         session, replies = await agent.create_session("ada"), []
         session.on_conversation(replies.append)
-        await session.chat("go", label=Label({"user:bob"}))
+        await session.chat("go", label=Label({"user:bob"}, readers={"ada"}))
         await session.wait_idle()
-    assert [each.label for each in replies] == [Label({"user:bob", "page", "mail"})]
+    assert [each.label for each in replies] == [Label({"user:bob", "page", "mail"}, readers={"ada"})]
 
 
 async def test_a_read_of_a_session_that_has_shown_values_in_two_turns():

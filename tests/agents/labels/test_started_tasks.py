@@ -11,6 +11,7 @@ from actgent import BareAgent, Label, ScriptedLLM, StepsAgent, ToolCall, UsageEr
 from .isolating_program import Program
 from .outer_tool import OuterTool
 from .test_boundaries import PAY, TEXT, page, reader, sink  # noqa: F401 - sink is a fixture
+from .test_other_sessions import mail
 
 FETCH = ToolCall("fetch", {})
 
@@ -116,11 +117,13 @@ async def test_a_task_of_an_untrusted_tool(sink, way, isolates, is_late):  # noq
 
 
 @pytest.mark.parametrize("isolates", [False, True], ids=["show", "isolate"])
-async def test_a_task_that_reads_another_session_after_its_turn(sink, isolates):  # noqa: F811
-    """The task passes the sources of the answer on. The session of its turn does not get them."""
+async def test_a_task_that_reads_other_sessions_after_its_turn(sink, isolates):  # noqa: F811
+    """The task passes the sources of the answers on. The session of its turn does not get them."""
     payer, helper = sink.agent([PAY, "ok"], name="payer"), reader()
+    mailer = BareAgent("mailer", llm=ScriptedLLM([ToolCall("mail", {}), "ok"]), tools=[mail])
 
     async def relay():
+        await mailer.run("read")
         await payer.run((await helper.run("read")).text)
 
     @tool(effect="idempotent", sinks=())
@@ -134,13 +137,13 @@ async def test_a_task_that_reads_another_session_after_its_turn(sink, isolates):
     else:
         agent = BareAgent("caller", llm=ScriptedLLM([FETCH, "ok"]), tools=[fetch])
     async with opened_tasks(is_late=True) as tasks, open_runtime() as runtime:
-        for each in (payer, helper, agent):
+        for each in (payer, helper, mailer, agent):
             await runtime.start(each)
         session = await agent.create_session("ada")
         await agent.run("go", session=session)
         await tasks.join()
         assert session.label == Label()
-    sink.assert_asked("page")
+    sink.assert_asked("page", "mail")
 
 
 async def test_a_task_that_has_the_result_of_a_nested_call(sink):  # noqa: F811
