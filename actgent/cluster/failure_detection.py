@@ -87,7 +87,7 @@ class DeathJudge:
 
     @property
     def is_in_doubt(self) -> bool:
-        """True if at least one node was suspicious at the last poll."""
+        """True if at least one node looked dead at the last poll of the database."""
         return bool(self._suspicious)
 
 

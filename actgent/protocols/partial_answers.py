@@ -55,7 +55,7 @@ class StreamingText(FieldRepr):
 
     @property
     def is_unread(self) -> bool:
-        """True if chunks were added after the last read."""
+        """True if chunks of the answer were added after the last `read`."""
         return self.size > self._read_size
 
     @property
@@ -116,7 +116,7 @@ class PartialAnswer(FieldRepr):
 
     @property
     def visible(self) -> str:
-        """The shown text: everything that was returned so far."""
+        """Part of the answer that was returned for the user so far."""
         return (self._partial(self.text.whole) or "")[: self._shown]
 
     def finish(self) -> str:

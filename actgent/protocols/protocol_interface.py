@@ -772,9 +772,9 @@ class WithOutput(Protocol):
         return None if self._matching_values(value) else self.output.check(value)
 
     def _matching_values(self, value: Any) -> list[Any]:
-        """Return the value if it matches the schema, otherwise the nested members that match.
+        """Return the value if it matches the schema, otherwise its nested members that match.
 
-        Inner protocols add an outer object.
+        The value may be nested, because the wrapped protocol may ask for an object around it.
         """
         if self.output.check(value) is None:
             return [value]

@@ -102,7 +102,7 @@ class Step:
 
     @property
     def answer_text(self) -> str:
-        """Text of the final answer for the user."""
+        """Final answer of the step as text for the user."""
         return self.answer if isinstance(self.answer, str) else json.dumps(self.answer, ensure_ascii=False)
 
 

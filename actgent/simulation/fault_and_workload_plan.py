@@ -117,7 +117,7 @@ class SeedPlan:
 
     @property
     def evicts(self) -> bool:
-        """True if idle sessions may be evicted from memory."""
+        """True if this seed may evict idle sessions from memory."""
         return self.loaded < MANY
 
     def agent_of(self, number: int, agents: Sequence[T]) -> T:

@@ -450,7 +450,7 @@ class Callers:
                 self._report(f"an urgent message did not end the suspended turn of {session.id}")
 
     def _give_up(self, message_id: str, session_id: str, era: int, *, is_certain: bool) -> None:
-        """In some seeds, record that a client never sends a message again, because its call was refused or cancelled.
+        """Draw if a client never sends a message again whose call was refused or cancelled, and record this.
 
         `is_certain` is False if a crash may restore the message.
         """

@@ -70,7 +70,7 @@ class Program:
 
     @property
     def all_agents(self) -> tuple[Agent, ...]:
-        """Agents of the program and their companions."""
+        """Agents to which callers send messages, and agents that only these agents use."""
         return (*self.agents, *self.companions)
 
 

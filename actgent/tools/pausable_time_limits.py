@@ -18,7 +18,7 @@ class TimeLimit(FieldRepr):
 
     @property
     def deadline(self) -> float:
-        """Deadline by trio's clock in seconds; infinite while paused."""
+        """Time at which the time limit expires, in seconds of trio's clock; infinite while the limit is paused."""
         return self._scope.deadline
 
     def hold(self) -> None:

@@ -263,9 +263,9 @@ class ToolsetManager:
                 state.notify()  # wakes tasks that wait for a connection that will not come
 
     def _acquire(self, use: _AgentToolset) -> _ToolsetState:
-        """Return the shared state of a toolset's source.
+        """Add an agent's toolset to the users of its source toolset, and return the connection state of the source.
 
-        Its task is started for the first agent that uses the source.
+        The first call for a source creates the state, and starts the task that keeps the source connected.
         """
         source = use.toolset.source
         state = self._states.get(source)

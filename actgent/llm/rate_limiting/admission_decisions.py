@@ -147,7 +147,7 @@ class ModelState:
 
     @property
     def is_idle(self) -> bool:
-        """True if no call of the model runs or waits."""
+        """True if no call of the model is running or waits for admission."""
         return not self.running and not self.queue
 
     def ready_at(self, call: Call, now: float) -> float:

@@ -93,7 +93,7 @@ class PlannedTask(Serializable):
 
     @property
     def retry_count(self) -> int:
-        """Number of retries of the tool call so far."""
+        """Number of times that the tool call of this task was repeated so far."""
         return max(0, self.attempts - 1)
 
 

@@ -95,14 +95,14 @@ class Provider:
 
     @property
     def base_url(self) -> str:
-        """Base URL for OpenAI's SDK and compatible clients."""
+        """Base URL of the scripted provider for OpenAI's SDK and compatible clients."""
         return f"http://127.0.0.1:{self.port}/v1"
 
     openai_url = base_url
 
     @property
     def anthropic_url(self) -> str:
-        """Base URL for Anthropic's SDK, which appends `/v1`."""
+        """Base URL of the scripted provider for Anthropic's SDK, which appends `/v1`."""
         return f"http://127.0.0.1:{self.port}"
 
     def url_for(self, provider: str) -> str:
@@ -111,7 +111,7 @@ class Provider:
 
     @property
     def requests(self) -> Sequence[ProviderRequest]:
-        """The last `keep` requests, oldest first."""
+        """The newest `keep` requests that the provider has received, oldest first."""
         return list(self._kept)
 
     def statistics(self) -> ProviderStatistics:

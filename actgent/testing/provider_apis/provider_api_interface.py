@@ -70,7 +70,7 @@ class ProviderRequest:
 
     @property
     def model(self) -> str:
-        """Name of the requested model."""
+        """Model name in the client's request."""
         return str(self.json.get("model", ""))
 
     @property

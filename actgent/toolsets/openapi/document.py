@@ -60,18 +60,18 @@ class Operation:
 
     @property
     def id(self) -> str:
-        """The `operationId`, or an id made of method and path."""
+        """Id of the API operation: its `operationId`, or else an id made of its HTTP method and path."""
         given = self.spec.get("operationId")
         return given if isinstance(given, str) and given else self.default_id
 
     @property
     def default_id(self) -> str:
-        """Id made of method and path."""
+        """Id of the API operation, made of its HTTP method and path."""
         return f"{self.method}{self.path}".replace("/", "_")
 
     @property
     def tags(self) -> tuple[str, ...]:
-        """Tags of the operation."""
+        """Tags that the OpenAPI document gives to the operation."""
         tags = self.spec.get("tags")
         return tuple(tag for tag in tags if isinstance(tag, str)) if isinstance(tags, list) else ()
 
