@@ -1355,8 +1355,7 @@ class Agent(Generic[DataT_co, DepsT]):
     async def _await_opener(self) -> SessionOpener:
         """Return the session opener of this agent when the agent is ready to process messages.
 
-        If a turn that was resumed from the journal makes the call, first wait for the start of this agent, at most until the start
-        phase of the program has ended.
+        A turn that was resumed from the journal first waits for the start of this agent, at most until the end of the start phase.
         """
         if self._host is None:
             await wait_started(self.name)

@@ -1299,7 +1299,7 @@ async def schedule_in(session: Session, description: str, *, key: str | None, **
 
 
 def _funding_of_schedule(running: AgentActor) -> Funding | None:
-    """Return the budget for the turns of a schedule that the calling turn sets; None outside of a turn.
+    """Return the budget to which the turns of a schedule that the calling turn sets are charged; None outside of a turn.
 
     Raises:
         LimitReached: The limits of the calling turn are used up.

@@ -35,7 +35,7 @@ from actgent.journal.record_types import (
 from actgent.journal.session_list_queries import SessionKey
 from actgent.messages import Message
 from actgent.runtime.runtime import Runtime
-from actgent.sessions.restore.record_replayer import owner_of
+from actgent.sessions.restore.record_replayer import creation_record_of
 from actgent.support.batch_queue import Batches
 from actgent.support.safe_logging import LogVariable, logger_of
 
@@ -353,7 +353,7 @@ def _uncompleted_messages(records: Iterable[Record]) -> list[Message]:
 
 def _is_task(records: Sequence[Record], message: Message, key: SessionKey) -> bool:
     """Return True if the message is the task for which a parent session or another pool created this session."""
-    opened = owner_of(records)
+    opened = creation_record_of(records)
     is_asked = opened is not None and opened.transient and bool(opened.parent_id or opened.asker)
     return is_asked and message.id == task_message_id(key.session_id)
 

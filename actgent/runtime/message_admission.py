@@ -169,7 +169,7 @@ class MessageAdmission:
         )
         self._inbox.check_room(message)
         entry = acceptance.inbox_entry = self._inbox.reserve_over_capacity(message)
-        self._count_sending(context, acceptance)
+        self._add_pending_message(context, acceptance)
         try:
             if context.log is not None:
                 baggage = self._propagation.capture_storable(acceptance.variables)
@@ -291,7 +291,7 @@ class MessageAdmission:
 
         If a step fails, undo the earlier ones. With `is_granted`, the inbox limits do not apply.
         """
-        self._count_sending(context, acceptance)
+        self._add_pending_message(context, acceptance)
         try:
             entry = await self._reserve(context, acceptance, is_granted=is_granted)
             if context.log is not None:
@@ -311,7 +311,7 @@ class MessageAdmission:
         if context.cancellations is not None:
             stop_if_requested(self._lifecycle, context, acceptance.message.id)
 
-    def _count_sending(self, context: SessionContext, acceptance: QueuedMessage) -> None:
+    def _add_pending_message(self, context: SessionContext, acceptance: QueuedMessage) -> None:
         """Add a message that is being sent to the session's pending messages.
 
         If the session's turn is suspended, make the inbox hold the messages of the session until the turn has ended.

@@ -279,7 +279,7 @@ class TurnRunner:
     # --- life ----------------------------------------------------------------------------
 
     def run_in(self, cell: Cell) -> None:
-        """Store the actor cell that runs the agent."""
+        """Store the actor cell, which starts the task of the agent."""
         self._cell = cell
 
     def begin(self, nursery: trio.Nursery) -> None:
@@ -616,7 +616,7 @@ class TurnRunner:
         await self._stop_turn(turn)
 
     def cancel_moved_turn(self, turn: Turn) -> None:
-        """Cancel the task of a turn that another process continues. If the turn has no task, because it waits to resume, end it."""
+        """Cancel the task of a turn that another process continues. If the turn has no task, because it waits to resume, end the turn in this process."""
         context = turn.session
         if any(each is turn for each in self._held_up):
             self._held_up = [each for each in self._held_up if each is not turn]

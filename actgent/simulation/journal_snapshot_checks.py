@@ -14,7 +14,7 @@ from actgent.messages import Sender
 from actgent.sessions.conversation import SessionConversation
 from actgent.sessions.pending.approval_ledger import ApprovalLedger, restore_ledger
 from actgent.sessions.pending.delegated_tasks import TASK_TIMER
-from actgent.sessions.restore.record_replayer import RecordReplayer, owner_of
+from actgent.sessions.restore.record_replayer import RecordReplayer, creation_record_of
 from actgent.sessions.restore.session_loader import LoadedSession, digest_of, load_session, restore_loaded
 from actgent.sessions.session_context import SessionContext
 from actgent.testing.session_history_consistency import message_marks
@@ -89,7 +89,7 @@ def compare_loaded(
 
     Only the next time of its timers may wait for a write; then it is not compared.
     """
-    opened = owner_of(records)
+    opened = creation_record_of(records)
     if opened is None or summary is None:
         return ["it is in memory, but the journal does not have it"]
     restored = SessionContext(

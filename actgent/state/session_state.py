@@ -117,8 +117,8 @@ WITHHELD = "_withheld/"
 SHOWN = "_shown"
 """Key of the information about values of withheld results that the model has read.
 
-The value is a mapping: the last turn in which the model read such a value (`turn`), the number of possible values by call id
-(`spent`), and the untrusted sources of the values in this turn (`sources`) and in all turns (`ever`).
+The stored mapping has the last turn in which the model read such a value (`turn`), and the number of possible values by call id
+(`spent`). It also has the untrusted sources of the values in this turn (`sources`) and in all turns (`ever`).
 """
 _HIDDEN = ("_withheld", "_approved_values", "_nested/", "_result", "_moved/", SHOWN)
 """Prefixes of the keys under which actgent stores tool results, their sizes, and large values of the state."""

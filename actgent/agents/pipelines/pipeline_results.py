@@ -2,10 +2,11 @@
 
 The state of a run:
 
-    inputs   inputs of the run by name
-    steps    by name `{"status": ..., "output": ..., "reason": ..., "task": ..., "tries": ...}`; null for a step that has not ended
-    rounds   by name the number of times that the step was started, for steps that were rerun
-    order    id of the last command that started steps
+    inputs   inputs of the run, by name
+    steps    results of the steps, by name: `{"status": ..., "output": ..., "reason": ..., "task": ..., "tries": ...}`,
+             or null for a step that has not ended
+    rounds   number of starts of each step that was rerun, by name
+    order    id of the last message that started steps
 """
 
 from collections.abc import Mapping

@@ -146,7 +146,7 @@ class _TypedReader(FieldRepr, trio.abc.ReceiveChannel[Any]):
 def _remote_arguments(opener: SessionOpener, request: RunRequest, moved: Fenced) -> dict[str, Any]:
     """Return the arguments of `run` for a request that is sent to the process that owns the session.
 
-    If this process may have accepted the message before the session moved, the arguments contain the id of the message, so that the
+    If this process may have accepted the message before the session moved, the arguments contain the id of the message. So the
     message is processed only once.
     """
     target: Any = request.session

@@ -23,7 +23,7 @@ from actgent.sessions.conversation import SessionConversation
 from actgent.sessions.pending.approval_ledger import ApprovalLedger
 from actgent.sessions.pending.tool_call_approvals import edited, grants_of
 from actgent.sessions.pending.turn_checkpoint import TurnCheckpoint
-from actgent.sessions.restore.record_replayer import owner_of
+from actgent.sessions.restore.record_replayer import creation_record_of
 from actgent.sessions.restore.session_loader import restore
 from actgent.sessions.session_context import SessionContext
 from actgent.tools.tool_execution import Batch
@@ -43,7 +43,7 @@ class RestartPreview:
 
 async def preview_restart(agent: Agent, session_id: str, records: Sequence[Record]) -> RestartPreview:
     """Return a preview of how an agent would resume a session with these journal records at the next start of the agent."""
-    if owner_of(records) is None:
+    if creation_record_of(records) is None:
         return RestartPreview(changes=("its records do not begin as those of a session",))
     context = SessionContext(session_id, Sender("nobody"), SessionConversation(ShortTermMemory().open_view()))
     restored = await restore(records, context)

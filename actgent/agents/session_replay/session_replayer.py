@@ -30,7 +30,7 @@ from actgent.llm.model_interface import LLM, ModelResponse
 from actgent.llm.scripted_model import ScriptedLLM
 from actgent.messages import Message, Reply, Route, ToolCall, ToolResult
 from actgent.runtime.runtime import Runtime, open_runtime
-from actgent.sessions.restore.record_replayer import owner_of
+from actgent.sessions.restore.record_replayer import creation_record_of
 from actgent.sessions.session_context import Turn
 from actgent.state.session_state import StateRecord, Store
 from actgent.tools.tool_execution import Batch
@@ -183,7 +183,7 @@ async def replay_with(
         set_up: Called with the message pipeline of the agent's copy before the first message; None calls nothing.
     """
     states: list[State] = []
-    opened = owner_of(recording.records)
+    opened = creation_record_of(recording.records)
     if opened is None:
         raise ConfigurationError(
             f"session {recording.session_id} cannot be replayed: its first record is missing"

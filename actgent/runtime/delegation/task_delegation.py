@@ -53,7 +53,7 @@ from actgent.sessions.pending.delegated_tasks import (
 from actgent.sessions.pending.task_reports import answer_in, is_accepted, outcome_of, report_text
 from actgent.sessions.pending.turn_future import TurnFuture
 from actgent.sessions.pending.turn_options import restored_options
-from actgent.sessions.restore.record_replayer import owner_of
+from actgent.sessions.restore.record_replayer import creation_record_of
 from actgent.sessions.session_context import SessionContext, host_of
 from actgent.sessions.session_record_writer import accepted_record, unless_written
 from actgent.support.attrs_class_repr import FieldRepr
@@ -308,7 +308,7 @@ class Delegation(FieldRepr):
         if self.journal is None:
             return False
         records = await self.journal.load(child_id, agent=agent)
-        opened = owner_of(records)
+        opened = creation_record_of(records)
         is_child = opened is not None and opened.transient and opened.parent_id == caller.id
         if not is_child or is_accepted(records, task_message_id(child_id)):
             return False
@@ -369,7 +369,7 @@ class Delegation(FieldRepr):
         Raises:
             JournalError: The outcome could not be recorded.
         """
-        opened = owner_of(records)
+        opened = creation_record_of(records)
         if opened is None or not opened.reports or self.journal is None:
             return
         options = self.agents.opener(key.agent).running.runner.turn_lifecycle.options
@@ -554,7 +554,7 @@ async def _read_answer(opener: SessionOpener, caller: SessionContext, child_id: 
     """
     journal, agent = opener.running.journal, opener.running.name
     records = () if journal is None else await journal.load(child_id, agent=agent)
-    opened = owner_of(records)
+    opened = creation_record_of(records)
     if opened is None or opened.parent_id != caller.id or opened.parent_agent not in ("", caller.agent):
         raise SessionExists(agent, child_id)
     return answer_in(records) or TaskOutcomeRecord(

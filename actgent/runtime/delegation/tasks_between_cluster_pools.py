@@ -45,7 +45,7 @@ from actgent.sessions.pending.delegated_tasks import Task, id_below
 from actgent.sessions.pending.task_reports import answer_in
 from actgent.sessions.pending.turn_future import TurnFuture
 from actgent.sessions.pending.turn_options import restored_options
-from actgent.sessions.restore.record_replayer import is_unused, owner_of
+from actgent.sessions.restore.record_replayer import creation_record_of, is_unused
 from actgent.sessions.session_context import SessionContext
 from actgent.sessions.session_handlers import Handlers
 from actgent.support.attrs_class_repr import FieldRepr
@@ -309,7 +309,7 @@ class PoolTasks(FieldRepr):
         assert journal is not None  # noqa: S101 - clusters always have a journal
         while True:
             records = await journal.load(task.session_id, agent=task.agent)
-            opened = owner_of(records)
+            opened = creation_record_of(records)
             if opened is not None and opened.asker != task.asker:
                 raise SessionExists(task.agent, task.session_id)
             if is_unused(records):  # the task was not recorded: request it again

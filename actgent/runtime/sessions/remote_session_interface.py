@@ -46,7 +46,7 @@ def check_sendable(arguments: Mapping[str, object], moved: Fenced) -> None:
     `arguments` has the arguments by name; unset values are ignored. `moved` becomes the cause of the error.
 
     Raises:
-        ConfigurationError: An argument is set; the text names it.
+        ConfigurationError: At least one of the arguments is set; the text names them.
     """
     if names := [name for name, value in arguments.items() if not _is_nothing(value)]:
         raise ConfigurationError(

@@ -16,7 +16,7 @@ from actgent.runtime.agent_actor import AgentActor
 from actgent.sessions.pending.delegated_tasks import Task
 from actgent.sessions.pending.turn_future import TurnFuture
 from actgent.sessions.pending.turn_options import restored_options
-from actgent.sessions.restore.record_replayer import is_unused, owner_of
+from actgent.sessions.restore.record_replayer import creation_record_of, is_unused
 from actgent.sessions.restore.session_loader import LoadedSession, load_session
 from actgent.sessions.session_context import SessionContext
 from actgent.support.attrs_class_repr import FieldRepr
@@ -46,7 +46,7 @@ class PendingOpen(FieldRepr):
 
 
 _within: ContextVar[tuple[PendingOpen, ...]] = ContextVar("within", default=())
-"""Openings that the calling task is part of, as a handler or as a task started by a handler. Some may have ended."""
+"""Openings that the calling task executes, or whose `on_session` function is or has started this task. Some may have ended."""
 
 
 class PendingOpens(dict[str, PendingOpen]):
@@ -191,7 +191,7 @@ async def find_root_owner(journal: Journal, key: SessionKey, opened: SessionCrea
     if root is None or not root.owner:
         return None
     try:  # a summary has no kind of the owner
-        first = owner_of(await journal.read(root.session_id, agent=root.agent, limit=1))
+        first = creation_record_of(await journal.read(root.session_id, agent=root.agent, limit=1))
     except (JournalDamaged, JournalKeyError, WireError):  # of the root session; this session is readable
         first = None
     return Sender(root.owner) if first is None else first.owner

@@ -106,7 +106,7 @@ def is_unused(records: Sequence[Record]) -> bool:
     return any(isinstance(record, SessionClosedRecord) and record.unused for record in reversed(records))
 
 
-def owner_of(records: Sequence[Record]) -> SessionCreatedRecord | None:
+def creation_record_of(records: Sequence[Record]) -> SessionCreatedRecord | None:
     """Return the record that created the session, which names the session's owner; None if the record is missing."""
     return next((record for record in records if isinstance(record, SessionCreatedRecord)), None)
 

@@ -27,7 +27,7 @@ from actgent.sessions.conversation import SessionConversation
 from actgent.sessions.session_context import SessionContext
 from actgent.support.attrs_class_repr import FieldRepr
 
-from .record_replayer import RecordReplayer, RestoredSession, owner_of
+from .record_replayer import RecordReplayer, RestoredSession, creation_record_of
 from .snapshot import BEGINNING, RECENT, Mark, SessionSnapshot, decode_snapshot, restore_snapshot
 
 SLICE = 1000
@@ -65,7 +65,9 @@ class LoadedSession(FieldRepr):
     @property
     def opened(self) -> SessionCreatedRecord | None:
         """Record that created the session; None if the session does not exist."""
-        return owner_of(self.records) if self.snapshot is None else self.snapshot.session_data.opened
+        return (
+            creation_record_of(self.records) if self.snapshot is None else self.snapshot.session_data.opened
+        )
 
 
 async def load_session(
@@ -126,7 +128,7 @@ async def restore_loaded(loaded: LoadedSession, context: SessionContext, journal
 
 async def restore(records: Sequence[Record], context: SessionContext) -> RestoredSession:
     """Restore a new session context by applying all records of the session, without a snapshot."""
-    return await _read_all(RecordReplayer(context), records, owner_of(records))
+    return await _read_all(RecordReplayer(context), records, creation_record_of(records))
 
 
 async def _read_all(
@@ -183,7 +185,7 @@ async def rebuild(
         raise ConfigurationError(
             f"the session has no record {step}: its records are numbered 1 to {len(records)}"
         )
-    if owner_of(records[:1]) is None:
+    if creation_record_of(records[:1]) is None:
         raise ConfigurationError(
             "the records are not those of a whole session: the first record must be the creation of the session"
         )

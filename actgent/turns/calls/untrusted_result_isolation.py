@@ -150,8 +150,8 @@ class Isolation(FieldRepr):
     ) -> ToolResult:
         """Store the untrusted text of a tool result under the next reference. Return the result for the model without this text.
 
-        A result without untrusted sources is returned unchanged. If the call has changed the session state, the returned result
-        keeps the sources in `via`, because the state may contain the text and a prompt may show it later.
+        A result without untrusted sources is returned unchanged. If the call has changed the session state, the state may contain
+        the text, and a prompt may show it later. Then the returned result has the sources in `via`.
 
         Args:
             index: Index of the call in its batch.

@@ -1,7 +1,7 @@
 """Checks of tool calls against the policy of an agent, before calls run that depend on untrusted or confidential text.
 
 A sink is a parameter whose value needs a trusted source. The audience of a call is the set of readers of its data. The label of
-a call is the label of the model request that produced it, because the model may have obeyed or repeated any text in the request.
+a call is the label of the model request that produced it. The model may have obeyed or repeated any text in the request.
 """
 
 import re
@@ -54,8 +54,8 @@ class PolicyCheck(FieldRepr):
     def __call__(self, call: ToolCall, tool: Tool, arguments: Mapping[str, Any]) -> PolicyViolation | None:
         """Return the policy violation of a tool call that is about to start; None if the call may run.
 
-        A call violates the policy if parameters that need trusted values (sinks) may depend on untrusted
-        text, or if its data may depend on text that its audience may not read.
+        A call violates the policy if parameters that need trusted values (sinks) may depend on untrusted text. It also violates the
+        policy if its data may depend on text that its audience may not read.
         """
         conversation = self.context.conversation
         label = label_of(conversation.origin, conversation.via, self.nested_sources)
