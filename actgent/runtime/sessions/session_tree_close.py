@@ -190,20 +190,25 @@ class _Closing(FieldRepr):
 async def _write_end(
     context: SessionContext, journal: Journal | None, opener_of: Callable[[str], SessionOpener]
 ) -> None:
-    """Record durably that a session was closed, after all its descendants. Raises the same errors as `write_end`.
+    """Record the close of a session durably. Its descendants must have been recorded before. Raise the errors of `write_end`.
 
-    A session that is being restored first ends its messages from before the restart. Otherwise the journal would contain the
-    records of these messages after the close. Do not wait if the calling task is restoring a session of the agent itself.
+    If the session is being restored, first wait until its messages from before the restart have ended. Otherwise the journal would
+    contain the records of these messages after the close. Do not wait if the calling task itself is restoring a session of the agent.
     """
-    if context.opening_task is None or journal is None:
+    if not _is_restoring(context) or journal is None:
         await write_end(context)
         return
     opener = opener_of(context.agent)
     await opener.wait_opened(context.id)
-    if context.opening_task is not None or opener.running.sessions.get(context.id) is context:
+    if _is_restoring(context) or opener.running.sessions.get(context.id) is context:
         await write_end(context)
     else:  # it has ended, or it could not be restored
         await _close_stored(context.key, journal, opener_of)
+
+
+def _is_restoring(context: SessionContext) -> bool:
+    """Return True if a task calls the `on_session` functions of a loaded session, before its messages from before a restart."""
+    return context.opening_task is not None
 
 
 async def close_below(key: SessionKey, journal: Journal, opener_of: Callable[[str], SessionOpener]) -> None:
