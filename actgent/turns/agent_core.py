@@ -692,7 +692,10 @@ def delivery_records(deliveries: Sequence[Delivery], answer: Message) -> Iterato
 
 
 def remote_reply_record(reply: Reply) -> OutcomeRecord:
-    """Return the journal record of a reply that another agent gave."""
+    """Return the journal record of a reply that another agent gave.
+
+    It has no label: the message with this answer, which the session has appended before, has the label.
+    """
     name = reply.message_type or ""
     return OutcomeRecord(
         id=reply.id,
@@ -701,7 +704,6 @@ def remote_reply_record(reply: Reply) -> OutcomeRecord:
         text=reply.text,
         data=to_json_text(reply.data),
         reasoning=to_json_text(reply.reasoning),
-        via=join_origins(reply.origin, reply.via),
     )
 
 

@@ -155,7 +155,8 @@ async def test_a_hook_of_a_tool(sink, hook):  # noqa: F811
     sink.assert_asked("fetch")
 
 
-async def test_a_later_call_of_the_same_answer(sink):  # noqa: F811
+@pytest.mark.parametrize("isolates", [False, True], ids=["show", "isolate"])
+async def test_a_later_call_of_the_same_answer(sink, isolates):  # noqa: F811
     """A call can read the state that an earlier call of the answer has written, so its messages have the source of that call."""
     payer = sink.agent([PAY, "ok"], name="payer")
 
@@ -170,7 +171,9 @@ async def test_a_later_call_of_the_same_answer(sink):  # noqa: F811
         """Send the stored text."""
         return (await payer.run(context.state["note"])).text
 
-    async with payer, caller([ToolCall("fetch", {}), ToolCall("send", {})], tools=[fetch, send]) as agent:
+    calls = [ToolCall("fetch", {}), ToolCall("send", {})]
+    agent = Program([calls, "ok"], fetch, send).agent if isolates else caller(calls, tools=[fetch, send])
+    async with payer, agent:
         await agent.run("go")
     sink.assert_asked("fetch")
 
