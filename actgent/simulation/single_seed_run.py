@@ -16,7 +16,7 @@ import trio
 
 from actgent.agents.agent import Agent
 from actgent.agents.agent_construction import AgentModels
-from actgent.agents.pipelines.pipeline import PipelineModel
+from actgent.agents.pipelines import PipelineModel
 from actgent.agents.session import Session
 from actgent.errors import ActgentError, JournalError, Stopped
 from actgent.journal.group_commit.row_format import Head

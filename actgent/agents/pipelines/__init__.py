@@ -1,7 +1,7 @@
 """Pipelines: steps with dependencies, each done by an agent. A pipeline is an agent, and its runs are sessions."""
 
-from .pipeline import Pipeline
+from .pipeline import Pipeline, PipelineModel
 from .pipeline_files import read_definition
 from .pipeline_results import PipelineResult
 
-__all__ = ["Pipeline", "PipelineResult", "read_definition"]
+__all__ = ["Pipeline", "PipelineModel", "PipelineResult", "read_definition"]
