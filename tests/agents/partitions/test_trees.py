@@ -68,7 +68,7 @@ async def family_of(journal):
     """Run a `Family` on a journal to its end. Return it with the ids of a root and of its child."""
     family = Family()
     async with open_runtime(journal=journal) as runtime:
-        if hasattr(journal, "take"):
+        if hasattr(journal, "acquire_partitions"):
             await journal.acquire_partitions([3])
         await runtime.start(family.boss)
         session = await family.boss.create_session("ada")
