@@ -695,27 +695,14 @@ async def test_the_data_of_a_reply_has_the_sources_of_its_references(value):
 
 async def test_a_reply_with_a_withheld_value_keeps_the_sources_that_its_session_had():
     """The label of the reply has the source of the withheld value, and the sources of text that the planner has read."""
-
-    @tool(untrusted=True, effect="pure")
-    async def mail() -> str:
-        """Read a mail."""
-        return TEXT
-
-    helper = reader()
-    delegate = ToolCall("delegate_to_agent", {"agent": "reader", "task": "read", "wait": False})
-    script = [delegate, "wait", ToolCall("mail", {}), "It says @r1"]
-    program = Program(script, mail, *delegation_tools())
-    async with open_runtime() as runtime:
-        await runtime.start(helper)
-        agent = await runtime.start(program.agent)
-        session, replies = await agent.create_session("ada"), []
+    program, replies = Program([READ, "ok", "It says @r1"]), []
+    async with program.agent as agent:
+        session = await agent.create_session("ada")
+        await agent.run("go", session=session)
         session.on_conversation(replies.append)
-        await session.chat("go")
-        with trio.fail_after(10):
-            while len(replies) < 2:  # noqa: ASYNC110 - the report of the task starts a turn
-                await trio.sleep(0.01)
-    assert replies[-1].text == f"It says {TEXT}"
-    assert replies[-1].label == Label({"page", "mail"})
+        await session.chat("go on", label=Label({"user:bob"}))
+        await session.wait_idle()
+    assert [(each.text, each.label) for each in replies] == [(f"It says {TEXT}", Label({"user:bob", "page"}))]
 
 
 async def test_the_result_of_nested_calls_before_a_restart_is_withheld():
@@ -723,7 +710,7 @@ async def test_the_result_of_nested_calls_before_a_restart_is_withheld():
 
     class Outer(OuterTool):
         async def execute(self, arguments, context):
-            await context.tools.call("reader", {"task": "read"})
+            await context.tools.call("consult", {})
             await context.tools.call("confirm", {})
             return "ok"
 
@@ -732,13 +719,18 @@ async def test_the_result_of_nested_calls_before_a_restart_is_withheld():
         """Confirm."""
         return "ok"
 
+    @tool(effect="pure")
+    async def consult() -> str:
+        """Consult the reader."""
+        return (await helper.run("read")).text
+
     async with MemoryJournal().running() as journal:
         for is_restarted in (False, True):
             helper, script = reader(), ["done"] if is_restarted else [ToolCall("outer", {})]
             agent = BareAgent(
                 "clerk",
                 llm=ScriptedLLM(script),
-                tools=[helper.as_tool(), confirm, Outer()],
+                tools=[consult, confirm, Outer()],
                 policy=Policy(untrusted="isolate"),
             )
             async with open_runtime(journal=journal) as runtime:

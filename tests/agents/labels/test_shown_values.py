@@ -8,7 +8,17 @@ import zlib
 import pytest
 import trio
 
-from actgent import BareAgent, ConfigurationError, Label, Policy, ScriptedLLM, ToolCall, open_runtime, tool
+from actgent import (
+    BareAgent,
+    ConfigurationError,
+    Label,
+    Policy,
+    ScriptedLLM,
+    ToolCall,
+    ToolContext,
+    open_runtime,
+    tool,
+)
 from actgent.journal.in_memory_journal import MemoryJournal
 
 from .isolating_program import READ, Program, page, results_after_crash
@@ -383,15 +393,22 @@ async def test_all_shown_values_are_possible():
 
 
 async def test_the_sources_of_all_shown_values_are_joined():
-    """A reply has the sources of all values that its turn has shown, and of the text that the planner has read."""
-    script = [READ, ask({"x": BOOLEAN}, of=["@r1"]), MAIL, ask({"x": BOOLEAN}, of=["@r3"]), "ok"]
-    program = Program(script, mail, answer='{"x": true}', bits=2)
+    """A reply has the sources of all values that its turn has shown, and of the text that the planner may have read."""
+
+    @tool(untrusted=True, sinks=())
+    async def feed(context: ToolContext) -> str:
+        """Store a text in the state."""
+        context.state.dispatch([("note", "It is urgent.")])
+        return "stored"
+
+    script = [READ, ask({"x": BOOLEAN}, of=["@r1"]), MAIL, ask({"x": BOOLEAN}, of=["@r3"])]
+    program = Program([*script, ToolCall("feed", {}), "ok"], mail, feed, answer='{"x": true}', bits=2)
     async with program.agent as agent:
         session, replies = await agent.create_session("ada"), []
         session.on_conversation(replies.append)
-        await session.chat("go", label=Label({"user:bob"}, readers={"ada"}))
+        await session.chat("go")
         await session.wait_idle()
-    assert [each.label for each in replies] == [Label({"user:bob", "page", "mail"}, readers={"ada"})]
+    assert [each.label for each in replies] == [Label({"page", "mail", "feed"})]
 
 
 async def test_a_read_of_a_session_that_has_shown_values_in_two_turns():

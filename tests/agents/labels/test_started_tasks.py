@@ -121,10 +121,10 @@ async def test_a_task_that_reads_other_sessions_after_its_turn(sink, isolates): 
     """The task passes the sources of the answers on. The session of its turn does not get them."""
     payer, helper = sink.agent([PAY, "ok"], name="payer"), reader()
     mailer = BareAgent("mailer", llm=ScriptedLLM([ToolCall("mail", {}), "ok"]), tools=[mail])
+    others = []
 
     async def relay():
-        await mailer.run("read")
-        await payer.run((await helper.run("read")).text)
+        await payer.run(str([len((await each.messages()).messages) for each in others]))
 
     @tool(effect="idempotent", sinks=())
     async def fetch() -> str:
@@ -139,6 +139,9 @@ async def test_a_task_that_reads_other_sessions_after_its_turn(sink, isolates): 
     async with opened_tasks(is_late=True) as tasks, open_runtime() as runtime:
         for each in (payer, helper, mailer, agent):
             await runtime.start(each)
+        for each in (mailer, helper):
+            others.append(await each.create_session("ada"))
+            await each.run("read", session=others[-1])
         session = await agent.create_session("ada")
         await agent.run("go", session=session)
         await tasks.join()
