@@ -236,14 +236,20 @@ WRONG = {
     "empty": ([{"role": "user", "content": " "}], r"history\[0\]: it has no content"),
     "no text": ([{"role": "user", "content": 7}], r"history\[0\]"),
     "no result": (SAID[:2], "must not end with tool calls that have no results: ."),
-    "results left out": ([*SAID[:2], SAID[3]], r"history\[2\]: results of the calls .'c1', 'c2'. are due"),
-    "no call": ([SAID[0], SAID[2]], r"history\[1\]: results of the calls .. are due"),
-    "one result too many": ([*SAID[:3], SAID[2]], r"history\[3\]: results of the calls .. are due"),
+    "results left out": (
+        [*SAID[:2], SAID[3]],
+        r"history\[2\]: it must have the results of the calls .'c1', 'c2'.",
+    ),
+    "no call": ([SAID[0], SAID[2]], r"history\[1\]: it must have the results of the calls .."),
+    "one result too many": ([*SAID[:3], SAID[2]], r"history\[3\]: it must have the results of the calls .."),
     "another id": (
         [*SAID[:2], ChatMessage("tool", (ToolResult(call_id="c3", tool_name="add"),))],
         r"history\[2\]: it must have the results of the calls .'c1', 'c2'., and it has results of .'c3'.",
     ),
-    "a repeated id without result": ([*SAID, *SAID[:2], SAID[0]], r"history\[6\]: results of the calls"),
+    "a repeated id without result": (
+        [*SAID, *SAID[:2], SAID[0]],
+        r"history\[6\]: it must have the results of the calls",
+    ),
     "no id": ([ChatMessage("assistant", (ToolCall("add", {}),))], "the id '' of a call is empty"),
     "a user's call": (
         [ChatMessage("user", (ToolCall("add", {}, id="a"),))],
