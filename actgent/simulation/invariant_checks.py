@@ -12,6 +12,7 @@ from actgent.journal.record_types import (
     REFUSED,
     AgentMessageRecord,
     ApprovalDecisionRecord,
+    ApprovalRequestRecord,
     CallsStartedRecord,
     CancellationRecord,
     FailureRecord,
@@ -70,6 +71,7 @@ def check_run(
         yield from _check_stopped(session, notes)
         yield from _check_calls(session, effects)
         yield from _check_decisions(session, notes)
+        yield from _check_requests_after_effect(session, effects)
         yield from _check_replies(session, notes)
         yield from _check_timed(session, notes)
         yield from _check_given_up(session, notes)
@@ -189,6 +191,22 @@ def _check_calls(session: SessionStory, effects: Mapping[tuple[str, str], str]) 
     for call_id, found in keys.items():
         if len(found) > 1:
             yield f"call {call_id} in {session.id} ran with {len(found)} idempotency keys"
+
+
+def _check_requests_after_effect(
+    session: SessionStory, effects: Mapping[tuple[str, str], str]
+) -> Iterator[str]:
+    """Check that no approval was requested for a call after its tool took effect. A rejection would say that it never ran."""
+    effective = {
+        run.call_id: run.began_at
+        for run in reversed(session.done)
+        if effects.get((run.agent, run.tool), "pure") != "pure"
+    }
+    for record in session.records:
+        if isinstance(record, ApprovalRequestRecord):
+            call_id, asked_at = record.approval.call_id, record.approval.created_at - START
+            if effective.get(call_id, asked_at) + CLOCK_SLACK_SECONDS < asked_at:
+                yield f"an approval was requested for the call {call_id} of {session.id}, but its tool had taken effect"
 
 
 def _check_result(

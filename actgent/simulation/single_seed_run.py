@@ -60,6 +60,8 @@ SLOW_RETURN_SECONDS = 600.0
 """The same if some reads of the journal take a minute."""
 CALLER_GONE = "the caller is gone"
 """Part of the error of a task whose caller has ended. A caller that receives this error has not ended."""
+SESSION_CLOSED = "is closed: create a new one"
+"""Part of the error of a task whose session was closed."""
 CANCEL_SECONDS = 0.001
 """Time in which a close cancels the turn of its session."""
 STOP_DURING_CLOSE = 0.4
@@ -694,6 +696,11 @@ class _Run:
                 if CALLER_GONE in (result.error or ""):
                     self.report_broken_rule(
                         f"a result of {session.id} says that the caller of its task is gone"
+                    )
+                root, is_open = root_of(session.id), not session._context.closed
+                if is_open and SESSION_CLOSED in (result.error or "") and root not in ("", *notes.closing):
+                    self.report_broken_rule(
+                        f"a result of {session.id} says that a session is closed, but no caller closed it"
                     )
                 known, _ = notes.last_statuses.get(result.call_id, ("", ""))
                 is_relayed = known.startswith(f"{session.id}/")  # by a handoff, from a child session

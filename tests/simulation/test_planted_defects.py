@@ -26,6 +26,7 @@ from actgent.journal.record_types import (
 from actgent.messages import ToolResult
 from actgent.runtime import timer_handlers
 from actgent.runtime.runtime import Runtime
+from actgent.runtime.sessions import session_opener
 from actgent.runtime.turn_runner import TurnRunner
 from actgent.sessions.pending.approval_ledger import ApprovalLedger
 from actgent.simulation import Settings, play
@@ -230,6 +231,13 @@ def resume_nothing(monkeypatch):
     monkeypatch.setattr(MemoryJournal, "_list_unfinished_of", find_nothing)
 
 
+def close_restored_children(monkeypatch):
+    async def is_orphan(*_):
+        return True
+
+    monkeypatch.setattr(session_opener, "is_orphan", is_orphan)
+
+
 def refuse_interrupts(monkeypatch):
     async def interrupt(self, **_):
         raise UsageError("no interrupts")
@@ -325,6 +333,9 @@ DEFECTS = {
         (" has unfinished work in the journal, but it is not in memory",),
         PLAIN,
         frozenset(["kill"]),
+    ),
+    "children closed by a restart": Defect(
+        close_restored_children, (" is closed, but no caller closed it",), CLERK, KILL
     ),
     "unexpected error of a call": Defect(
         refuse_interrupts, (" raised UsageError(",), PLAIN, frozenset(["interrupt"])

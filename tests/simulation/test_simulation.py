@@ -17,8 +17,10 @@ import trio
 
 from actgent import ConfigurationError
 from actgent.agents.agent_construction import AgentModels
+from actgent.approvals import Approval
 from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.journal.record_types import (
+    ApprovalRequestRecord,
     MessageAcceptedRecord,
     MessageEndRecord,
     SessionClosedRecord,
@@ -35,10 +37,10 @@ from actgent.simulation.caller_observations import CallerObservations
 from actgent.simulation.failing_run_shrinking import problem_kinds, shrink
 from actgent.simulation.fault_and_workload_plan import FAULTS, draw_plan
 from actgent.simulation.invariant_checks import check_run
-from actgent.simulation.run_report import render_story
+from actgent.simulation.run_report import ToolRun, render_story
 from actgent.simulation.seeded_choices import Choices
 from actgent.simulation.simulated_storage import Storage
-from actgent.simulation.simulated_world import SimulatedEvent, World
+from actgent.simulation.simulated_world import START, SimulatedEvent, World
 from actgent.simulation.single_seed_run import check_program
 from actgent.tools.tool_execution import Batch
 
@@ -488,6 +490,28 @@ def test_work_after_a_close_is_found():
         MessageEndRecord(message_id=message.id),
     ]
     assert [*check_run(story, CallerObservations(), {})] == ["s0 has a MessageAcceptedRecord after its close"]
+
+
+@pytest.mark.parametrize("is_late", [True, False])
+def test_approval_of_a_call_that_took_effect_is_found(is_late):
+    """A decision about a call may only be requested before the effect of the call."""
+    approval = Approval(
+        id="a1", session_id="s0", agent="clerk", call_id="c1", tool_name="book", arguments={}, question="?",
+        created_at=START + (2.0 if is_late else 0.5),
+    )  # fmt: skip
+    story = Story(seed=0)
+    session = story.session("clerk", "s0")
+    session.records = [
+        SessionCreatedRecord(owner=Sender("ada"), created_at=0.0),
+        ApprovalRequestRecord(approval=approval),
+    ]
+    run = ToolRun(
+        agent="clerk", session="s0", tool="book", call_id="c1", arguments={}, idempotency_key="k",
+        process_number=1, began_at=1.0,
+    )  # fmt: skip
+    session.began, session.done = [run], [run]
+    problems = [*check_run(story, CallerObservations(), {("clerk", "book"): "idempotent"})]
+    assert any("c1 of s0, but its tool had taken effect" in each for each in problems) == is_late
 
 
 @pytest.mark.parametrize("is_open", [True, False])
