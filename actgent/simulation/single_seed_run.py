@@ -32,7 +32,14 @@ from actgent.sessions.session_context import SessionContext
 from actgent.testing.transcript_validation import check_transcript
 from actgent.tools import FunctionTool, Tool, ToolContext
 
-from .caller_observations import COPY_PREFIX, CallerObservations, ObservationKind, StoredFirst, root_of
+from .caller_observations import (
+    COPY_PREFIX,
+    TASK_PREFIX,
+    CallerObservations,
+    ObservationKind,
+    StoredFirst,
+    root_of,
+)
 from .fault_and_workload_plan import Settings, call_kinds, draw_plan
 from .invariant_checks import check_run
 from .journal_snapshot_checks import (
@@ -697,7 +704,11 @@ class _Run:
                     self.report_broken_rule(
                         f"a result of {session.id} says that the caller of its task is gone"
                     )
-                root, is_open = root_of(session.id), not session._context.closed
+                # A cancelled task also closes the sessions below it.
+                root, is_open = (
+                    root_of(session.id),
+                    not session._context.closed and TASK_PREFIX not in session.id,
+                )
                 if is_open and SESSION_CLOSED in (result.error or "") and root not in ("", *notes.closing):
                     self.report_broken_rule(
                         f"a result of {session.id} says that a session is closed, but no caller closed it"

@@ -546,7 +546,6 @@ PLANTED_FAULTS: dict[str, Fault] = {
 
 FOUND: dict[str, int] = {
     "a closed parent is recorded before its children": 496,
-    "a close in the background ends with an error of the journal": 307,
     "children in the journal only are not closed": 496,
     "a close returns before the session's work has ended": 1,
     "a child is created below a closed parent": 92,
@@ -599,10 +598,6 @@ FOUND_WITH_OPTIONS: dict[str, tuple[str, int]] = {
     "a close while the agent stops returns without its record": ("--program PLAIN --always close,stop", 47),
     "a child of an agent that has ended is closed in memory": ("--always close,restart,task --only", 240),
     "a session is opened by two callers without a block": ("--always handler,repeat,cancel --only", 94),
-    "a report to a starting agent is not in memory": (
-        "--always task,interrupt,restart,concurrency --only",
-        78,
-    ),
     "an interrupt of a message that a stop has dequeued fails": (
         "--always task,interrupt,restart,concurrency --only",
         216,
@@ -623,7 +618,7 @@ FOUND_WITH_OPTIONS: dict[str, tuple[str, int]] = {
     "a decision whose write failed stays taken": ("--program COUNTER --always journal", 14),
     "an approval expires while its decision is written": (
         "--program COUNTER --always approver,slow --only",
-        5,
+        126,
     ),
     "a refused message ends a suspended turn in the journal": (
         "--program COUNTER --always cancel,priority",
@@ -631,7 +626,6 @@ FOUND_WITH_OPTIONS: dict[str, tuple[str, int]] = {
     ),
     "two callers open one session": ("--always handler,memory,cancel", 2),
     "a report is dropped if the journal fails": ("--always task,journal", 4),
-    "a stopped agent ends the children of its turns": ("--always restart,task,slow --only", 127),
     "a child is created below a session of a stopped agent": ("--always restart,task,slow --only", 14),
     "a task of a restarted agent is not cancelled": ("--always restart,task,slow --only", 161),
     "a stopped task is recorded for the next start": ("--always restart,task,slow --only", 155),
@@ -640,7 +634,7 @@ FOUND_WITH_OPTIONS: dict[str, tuple[str, int]] = {
     "a cancelled task reports after its cancellation": ("--always task", 6),
     "a schedule fires before it is written": ("--program COUNTER --always schedule,slow,journal", 24),
     "a schedule is lost if its message is refused": ("--always schedule,full", 40),
-    "schedules in the journal are not watched": ("--program COUNTER --always schedule", 4),
+    "schedules in the journal are not watched": ("--program COUNTER --always schedule", 51),
     "collected records fail with a message": ("--program COUNTER --always journal,cancel", 52),
     "a turn whose outcome is not written begins again": ("--program COUNTER --always journal,model", 2),
     "a task past its deadline leaves its children open": (
@@ -667,6 +661,9 @@ EQUIVALENT: dict[str, str] = {
 }
 """Faults that no run can show, because other code has the same effect today: the reason. No table counts them as found."""
 MISSED: dict[str, str] = {
+    "a report to a starting agent is not in memory": "to 113 with `--always task,interrupt,restart,concurrency --only`; an earlier simulation found it with seed 78",
+    "a close in the background ends with an error of the journal": "to 676 without options; an earlier simulation found it with seed 307",
+    "a stopped agent ends the children of its turns": "to 327 with `--always restart,task,slow --only`; an earlier simulation found it with seed 127",
     "a suspended turn that is about to resume is not ended by a stop": "to 1212 with `--program COUNTER --always approver,stop,slow --only`: no difference was observed",
     "records of an erased session begin it again": "to 568 with `--always annotate,erase --only`: the log of an erased session also rejects its records",
     "a turn that waits again is recorded as resumed": "to 112 with `--program COUNTER --always approver,journal --only`: of two approvals of one turn, the first decision must fail while the write of the other waits",
