@@ -50,7 +50,7 @@ _SECRETS = 64
 
 
 def _begin_process() -> None:
-    """Give this process its own id prefix and no secrets, so that a forked process never repeats an id."""
+    """Choose a random id prefix for this process and discard cached secrets, so that a forked process never repeats an id."""
     global _process  # noqa: PLW0603 - one prefix a process is the point
     _process = secrets.token_hex(6)
     _secrets.clear()
@@ -841,7 +841,7 @@ class Route(LabelFromSources, Serializable):
     id: str = ""
     """Id of the routing. If it is delivered again, for example after a restart, it has the same id."""
     action: str
-    """Target of the routing, as the model wrote it."""
+    """Name of the agent or department to which the model routes the conversation, as the model wrote it."""
     data: Any = None
     """Additional data from the model; None without data."""
     origin: str = ""

@@ -781,7 +781,7 @@ class PriorityInbox(Generic[M]):
     async def get(self) -> M:
         """Wait for the next message, claim its session until `release`, and return the message.
 
-        While messages wait, other tasks run after each 16th message, or a millisecond after they last ran.
+        If a message is available, yield to other tasks only after each 16th message, or after a millisecond without a yield.
         """
         await trio.lowlevel.checkpoint_if_cancelled()
         message = self.poll()

@@ -70,7 +70,7 @@ class MessageGroups(FieldRepr):
         group = self.line_of(payload)
         if not isinstance(group, str):
             raise ConfigurationError(
-                f"actor {self.name!r}: line_of= must return a string, the group of the message, not {group!r:.200}"
+                f"actor {self.name!r}: line_of= must return a string, the name of the message's group, not {group!r:.200}"
             )
         return group
 

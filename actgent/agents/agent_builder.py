@@ -195,7 +195,7 @@ class AgentBuilder:
         return self._set_options(prompt=layer)
 
     def assistant_prompt(self, template: str) -> Self:
-        """Set the template of a message of the agent after the system prompt."""
+        """Set the template of an assistant message that each request contains after the system prompt."""
         return self._set_options(assistant_prompt=template)
 
     def user_prompt(self, template: str) -> Self:

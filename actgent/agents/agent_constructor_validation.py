@@ -84,7 +84,7 @@ def _check_memory(memory: object) -> None:
     if isinstance(memory, Memory) or (not isinstance(memory, type) and callable(function)):
         if callable(function) and not is_sync_callable(function):
             raise ConfigurationError(
-                f"memory= manages the history in a sync function, not in {function!r:.200}"
+                f"memory= must be a Memory or a function without `async` that returns the messages, not {function!r:.200}"
             )
         return
     hint = _missing_instance_hint(memory, Memory)

@@ -224,7 +224,7 @@ class _HeldProgram:
     """Event that is set when the program is stopped at a conversation, or has ended."""
 
     async def block_if_wanted(self, agent: Agent) -> None:
-        """Block the program's task forever if this is the wanted agent, which the command then uses. Otherwise return."""
+        """If the command looks for this agent, give the agent to the command, and block the user's program forever. Otherwise return."""
         if self.agent_name in ("", agent.name):
             self.agent = self.agent or agent
             self.arrived.set()

@@ -54,10 +54,10 @@ async def find_dead_letter(journal: str, message_id: str, *, session_id: str | N
 async def resend_dead_letter(
     journal: str, pool: str, message_id: str, *, session_id: str | None = None
 ) -> str:
-    """Send a dead-lettered message to its session again. After the session has accepted it, return the new message id.
+    """Send a dead-lettered message to its session again. After the session has accepted it, return the id of the sent message.
 
-    The new id is derived from the old one, so repeated and concurrent calls send the message only once. A dead-lettered
-    request was never accepted, so it is sent unchanged and its message keeps its id.
+    The new id is derived from the old one, so repeated and concurrent calls send the message only once. A request that no node
+    accepted is sent unchanged, with its old id.
 
     Raises:
         ConfigurationError: No message or several have this id, or the sender is not a user.

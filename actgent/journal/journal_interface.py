@@ -36,7 +36,7 @@ class JournalStatistics(FieldRepr):
     failure: str = ""
     """Class name of the error of the last transaction; empty if it succeeded."""
     failed_at: float = 0.0
-    """Time of that failure on trio's clock, in seconds."""
+    """Time of the last failed write on trio's clock, in seconds."""
     on_commit: Callable[[float], object] | None = None
     """Function that is called with the duration of each transaction in seconds; None for no call."""
 

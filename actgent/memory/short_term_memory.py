@@ -300,9 +300,9 @@ class ShortTermView(FieldRepr, ModelView):
         self._unanswered_own_parts = None
 
     def _leave_out_last(self) -> None:
-        """Replace the round before the newest message, which is too long for a request, by a notice.
+        """Replace the last round (a message, or an answer with the results of its calls), which is too long for a request, by a notice.
 
-        Do nothing if the newest message is part of this round.
+        Do nothing as long as the newest message still belongs to that round.
         """
         if self._begins_round(len(self._chat) - 1):
             start = self._round_start(len(self._chat) - 1)

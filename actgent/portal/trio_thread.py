@@ -209,7 +209,7 @@ class TrioThread(Generic[T]):
         call.begin(self._closed)
 
     def _enter(self) -> None:
-        """Set the context variables of the portal's code in trio: no turn is running, and no tool timeout applies."""
+        """Set the context variables for calls from other threads: no turn is running, and no tool timeout applies."""
         _current_thread.set(self)
         call_from_outside.set(self.wait)
         running_turn.set(None)

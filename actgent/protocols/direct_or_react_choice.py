@@ -87,7 +87,7 @@ class AutoSwitching(Strategy):
 
     inner: Strategy = attrs.field(factory=KeywordStrategy)
     threshold: int = 3
-    """Minimum number of tool results in the last messages for `react`."""
+    """Minimum number of tool results in the last messages at which the protocol `react` is used."""
     window: int = 20
     """Number of last messages to examine."""
 

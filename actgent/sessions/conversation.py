@@ -75,7 +75,7 @@ class RecordedMessages(Sequence[Message]):
         self._earlier = earlier
 
     def append(self, message: Message) -> None:
-        """Append a new message, which stays in memory."""
+        """Append a new message to those that are in memory."""
         self._held.append(message)
 
     def trim(self, count: int) -> None:

@@ -150,7 +150,7 @@ class World:
             self._watchers.remove(watcher)
 
     def note_moment(self, name: str) -> None:
-        """Call the watchers with the name of a moment at which a crash or cancellation may uncover a wrong order."""
+        """Call the watchers with the name of a step. At such a step, a simulated crash or cancellation can show a wrong order of effects."""
         for watcher in tuple(self._watchers):
             watcher(name)
 

@@ -49,7 +49,7 @@ class _Group(FieldRepr):
     suppressed: int = 0
     """Number of log records that the filter suppressed."""
     last: str = ""
-    """Text of the last record that did not pass."""
+    """Text of the last log record that was suppressed."""
 
 
 class _SanitizingFilter(logging.Filter):

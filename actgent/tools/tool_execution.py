@@ -298,9 +298,9 @@ class Batch(FieldRepr):
         return via
 
     def running_sources(self) -> str:
-        """Return the untrusted sources of text that the running calls may write to the state of the session.
+        """Return the names of the untrusted sources whose text the running calls may write to the session's state, as one text.
 
-        With isolation, only the calls that the current task runs count.
+        With `Policy(untrusted="isolate")`, only the calls that the current task runs count.
         """
         chain = running_call.get() if self.isolation is not None else None
         sources = ""

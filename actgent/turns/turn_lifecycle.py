@@ -158,9 +158,9 @@ class TurnLifecycle(FieldRepr):
             turn.stop_with(missing)
 
     def _continue_unrecorded_turn(self, turn: Turn, unwritten_turn: TurnCheckpoint) -> None:
-        """Let a turn continue at the checkpoint `unwritten_turn` of an earlier turn whose outcome the journal failed to record.
+        """Resume an earlier turn whose outcome the journal failed to record, at its checkpoint `unwritten_turn`.
 
-        If the turn answers another message than the earlier turn, drop the checkpoint.
+        If `turn` answers another message than that earlier turn, drop the checkpoint.
         """
         context = turn.session
         context.unwritten_turn = None

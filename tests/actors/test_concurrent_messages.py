@@ -337,7 +337,7 @@ async def test_group_that_is_not_text_is_rejected():
         ref = await system.spawn(Desk, name="desk", concurrency=2, line_of=lambda payload: payload)
         with pytest.raises(
             ConfigurationError,
-            match="actor 'desk': line_of= must return a string, the group of the message, not 5",
+            match="actor 'desk': line_of= must return a string, the name of the message's group, not 5",
         ):
             await ref.tell(5)
         assert ref.is_idle

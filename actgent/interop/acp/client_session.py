@@ -68,7 +68,7 @@ class Prompt:
     failed: str | None = None
     """Kind of the failure; None if the prompt was answered or has not ended."""
     reason: str = ""
-    """Description of the failure, without exception messages of user code; empty if the prompt was answered."""
+    """Description of the failed turn, without exception messages of user code; empty if the turn ended with an answer."""
     stop: str = ""
     """Reason why the model stopped its last answer."""
     usage: Usage = NO_USAGE

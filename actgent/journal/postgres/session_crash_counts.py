@@ -187,7 +187,9 @@ class SuspectTable:
             await self._table.execute(_OPEN, _columns(known))
 
     async def mark_watched(self, key: SessionKey, *, is_alone: bool) -> None:
-        """Record that a suspect is about to be opened and watched. Do nothing if another node owns the session.
+        """Record that a session that may crash nodes (a suspect) will be opened, and that a crash during its turn counts against it.
+
+        Do nothing if another node owns the session.
 
         Args:
             key: The session.

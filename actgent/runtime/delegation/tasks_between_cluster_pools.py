@@ -219,7 +219,8 @@ class PoolTasks(FieldRepr):
     async def _request_report(self, task: PoolTask, handler: RequestHandler, *, wait: float) -> PoolReport:
         """Return the report of `handler` for a task; an empty report if it takes longer than `wait` seconds.
 
-        If the agent is not running, or the task conflicts with another session, return a report with the reason.
+        If the agent is not running, if a session with the task's id exists already, or if waiting would be a deadlock, return a report with
+        the reason.
         """
         try:
             opener = self.agents.opener(task.agent)

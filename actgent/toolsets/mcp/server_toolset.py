@@ -355,7 +355,7 @@ class MCPServer(Toolset):
         return {name: reason for name, reason in reasons if reason is not None}
 
     def _check_prompt(self, name: str, listed: Sequence[Mapping[str, Any]]) -> None:
-        """Raise `ToolError` if the server does not list a prompt, or if the lock blocks it as changed."""
+        """Raise `ToolError` if the server does not list a prompt, or if the prompt differs from its version in the lock file."""
         if all(each["name"] != name for each in listed):
             raise ToolError(f"the MCP server has no prompt {name[:100]!r}")
         if reason := self._withheld_prompts(listed).get(name):

@@ -382,7 +382,7 @@ def _value_of(withheld: Mapping[str, Any], part: str | None) -> Any:
 
 
 def _join(texts: Any) -> str:
-    """Return the names of untrusted sources in all texts as one text."""
+    """Combine texts that each list untrusted sources. Return one text with all sources."""
     joined = ""
     for text in texts:
         joined = join_origins(joined, text)

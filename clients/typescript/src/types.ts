@@ -745,7 +745,7 @@ export interface ErrorStreamEvent {
 export interface EvaluatedCase {
   /** Name of the case. */
   name: string;
-  /** Name of the variant. */
+  /** Name of the tested variant of the agent, for example of a model. */
   variant: string;
   /** Messages that the case sends to the agent, in order. */
   input: Array<string>;
@@ -1071,7 +1071,7 @@ export interface LiftEvent {
   data: SourceLifted;
 }
 
-/** Limits of a turn, or of a whole session (`create_session(limits=...)`). The first five limits are shared: work that other agents do for a turn also counts for the turn. The work of child sessions also counts for the parent session. A session accepts only these five limits. A turn that reaches one of the first five limits, a tree limit or `max_repeated_calls` ends with `Failure(kind="limit")`. An ask is rejected if the chain of agents that ask each other would be longer than `depth`. Raises: ConfigurationError: A value is out of range. The text names the limit. */
+/** Limits of a turn, or of a whole session (`create_session(limits=...)`). The first five limits are shared: work that other agents do for a turn also counts for the turn. The work of child sessions also counts for the parent session. A session accepts only these five limits. A turn that reaches one of the first five limits, a tree limit or `max_repeated_calls` ends with `Failure(kind="limit")`. A call of another agent is rejected if the chain of agents that wait for each other would be longer than `depth`. Raises: ConfigurationError: A value is out of range. The text names the limit. */
 export interface Limits {
   /** Maximum number of model calls. If the protocol also has a limit (`max_iterations`), the smaller one applies. None uses the limit of the protocol or, without one, 25. Such a default applies to this turn only and is not shared. */
   model_calls: number | null;
@@ -1083,11 +1083,11 @@ export interface Limits {
   cost: number | null;
   /** Maximum working time in seconds. It includes waits for models, tools and other agents, but no suspended time. */
   seconds: number | null;
-  /** Maximum number of model calls of this turn and the turns that it causes. The caused turns are: turns of asked agents, of agents used as tools, and of delegated tasks; turns that start with a task's result; and turns that were scheduled to start within a minute. */
+  /** Maximum number of model calls of this turn and the turns that it causes. The caused turns are: turns of agents that are called or used as tools, and of delegated tasks; turns that start with a task's result; and turns that were scheduled to start within a minute. */
   tree_model_calls: number;
   /** Maximum number of tool calls of this turn and the turns that it causes (see `tree_model_calls`). */
   tree_tool_calls: number;
-  /** Maximum depth of a chain of agents that ask each other. */
+  /** Maximum length of a chain of agents of which each waits for the answer of the next. */
   depth: number;
   /** Maximum number of consecutive calls of one tool with equal arguments. It is also the maximum number of rounds (at least two) of a cycle of two to eight calls with equal results. A call that ends the process also counts. */
   max_repeated_calls: number;
