@@ -23,6 +23,7 @@ from actgent.journal.in_memory_journal import MemoryJournal
 from actgent.testing import CrashingJournal
 from actgent.tools import Batch, ToolRegistry
 
+from .outer_tool import OuterTool
 from .test_boundaries import PAY, page, reader, sink  # noqa: F401 - sink is a fixture
 
 ANSWER = "It was read."
@@ -339,3 +340,39 @@ async def test_a_route_of_an_untrusted_turn():
     async with desk, desk.stream("go") as deliveries:
         found = [each async for each in deliveries]
     assert [each.label for each in found if isinstance(each, Route)] == [Label({"page"})]
+
+
+async def test_a_route_of_a_turn_with_an_untrusted_message():
+    """The route has the sources of the message that led to it."""
+    routes = []
+    async with RouterAgent("desk", llm=ScriptedLLM([ROUTE])) as desk:
+        session = await desk.create_session("ada")
+        session.on_routing(routes.append)
+        await session.chat("go", label=Label({"mail:bob"}))
+        await session.wait_idle()
+    assert [each.label for each in routes] == [Label({"mail:bob"})]
+
+
+async def test_a_nested_result_from_before_an_approval():
+    """A call that an approval interrupts has the sources of its finished nested calls."""
+
+    class Outer(OuterTool):
+        async def execute(self, arguments, context):
+            await context.tools.call("page", {})
+            await context.tools.call("confirm", {})
+            return "ok"
+
+    @tool(approval=True, sinks=())
+    async def confirm() -> str:
+        """Confirm."""
+        return "ok"
+
+    llm = ScriptedLLM([ToolCall("outer", {}), "done"])
+    async with BareAgent("clerk", llm=llm, tools=[page, confirm, Outer()]) as agent:
+        session = await agent.create_session("ada")
+        await session.chat("go")
+        await session.wait_idle()
+        await session.answer(session.approvals[0], Approve())
+        await session.wait_idle()
+        results = [each for message in session.history for each in message.tool_results]
+        assert ([each.label for each in results], session.label) == ([Label({"page"})], Label({"page"}))

@@ -582,6 +582,30 @@ async def test_a_message_of_another_user(sink):
     sink.assert_asked("user:bob")
 
 
+async def test_a_message_of_another_user_from_an_untrusted_request(sink):
+    """The message has the label of the request of an MCP client, and its sender is a source, too."""
+    mcp = pytest.importorskip("mcp", reason="pip install 'actgent[mcp]'")
+    from actgent.interop.mcp import MCPCatalog, make_mcp_server
+
+    payer = sink.agent([PAY, "ok"])
+
+    @tool
+    async def forward() -> str:
+        """Forward the text of the client."""
+        session = await payer.create_session("ada")
+        await payer.run("pay", session=session, sender=Sender("bob"))
+        return "sent"
+
+    async with open_runtime(journal="memory:") as runtime:
+        await runtime.start(payer)
+        catalog = MCPCatalog(tools=[forward])
+        server = make_mcp_server(runtime, owner_of=lambda _: "ada", catalog=catalog)
+        async with mcp.Client(server) as client:
+            label = {"integrity": "untrusted", "confidentiality": "public"}
+            await client.call_tool("forward", {}, meta={"ifc": label})
+    sink.assert_asked("mcp-client:ada", "user:bob")
+
+
 async def test_a_labelled_message(sink):
     """A program labels a message that the owner has not written, such as a mail."""
     async with sink.agent([PAY, "ok"]) as agent:

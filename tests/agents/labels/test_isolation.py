@@ -705,6 +705,20 @@ async def test_a_reply_with_a_withheld_value_keeps_the_sources_that_its_session_
     assert [(each.text, each.label) for each in replies] == [(f"It says {TEXT}", Label({"user:bob", "page"}))]
 
 
+async def test_a_reply_with_a_withheld_value_keeps_the_sources_of_text_that_was_shown():
+    """The label of the reply also has the source of a result that the model has read before the agent used isolation."""
+    async with MemoryJournal().running() as journal:
+        shown = BareAgent("clerk", llm=ScriptedLLM([ToolCall("mail", {}), "ok"]), tools=[mail])
+        async with open_runtime(journal=journal) as runtime:
+            await runtime.start(shown)
+            await shown.run("read", session=await shown.create_session("ada", session_id="s"))
+        program = Program([READ, "It says @r1"])
+        async with open_runtime(journal=journal) as runtime:
+            agent = await runtime.start(program.agent)
+            reply = await agent.run("go", session=await agent.open_session("s"))
+    assert (reply.text, reply.label) == (f"It says {TEXT}", Label({"mail", "page"}))
+
+
 async def test_the_result_of_nested_calls_before_a_restart_is_withheld():
     """A call that an approval and a restart interrupt keeps the sources of its finished nested calls."""
 

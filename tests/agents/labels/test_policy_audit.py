@@ -412,6 +412,30 @@ async def test_a_withheld_value_that_a_receiver_may_not_read_is_found():
     assert found[0].labels == {"to": Label({"diary"}, readers={"ada"})}
 
 
+async def test_the_label_of_a_call_joins_its_session_and_its_arguments():
+    """The label of a finding has the readers of the session, and the sources of all withheld values in the sinks."""
+
+    @tool(untrusted=True, effect="pure", thread=False)
+    def mail() -> str:
+        """Read a mail."""
+        return "hello"
+
+    @tool(name="send", sinks=("to", "text"), thread=False)
+    def send(to: str, text: str = "") -> str:
+        """Send."""
+        return "sent"
+
+    script = [
+        ToolCall("page", {}),
+        ToolCall("mail", {}),
+        ToolCall("send", {"to": "@r1", "text": "@r2"}),
+        "ok",
+    ]
+    agent, audit = isolating_agent(script, mail, send=send)
+    (found,) = audit(await record(agent, label=Label(readers={"ada"})))
+    assert found.label == Label({"page", "mail"}, readers={"ada"})
+
+
 async def test_calls_inside_a_tool_without_agents_count_if_they_have_an_effect():
     """Without the code of the tools, only the journal shows which calls have an effect."""
     found = audit_session(await record(outer_agent(Desk(), ("page", "fetch", "send"))))

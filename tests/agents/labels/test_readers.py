@@ -623,3 +623,17 @@ async def test_the_audit_finds_calls_with_excluded_readers(mail, decision):
 
 def _unchecked(mail):
     return lambda script: BareAgent("clerk", llm=ScriptedLLM(script), tools=[diary, mail.tool])
+
+
+async def test_a_withheld_value_in_a_confidential_session(mail):
+    """The data of a call with a withheld value has the readers of the conversation, too."""
+
+    @tool(untrusted=True, effect="pure")
+    async def page() -> str:
+        """Read a page."""
+        return "x"
+
+    script = [ToolCall("page", {}), READ, send_to("bob", text="@r1"), "ok"]
+    async with mail.agent(script, tools=[diary, page], policy=Policy(untrusted="isolate")) as agent:
+        await run(agent)
+    mail.assert_asked(Label({"page"}, {"ada"}))
