@@ -752,8 +752,8 @@ class TurnRunner:
         """Resume a session's suspended turn so that it ends, if the session is closed, no caller waits, or a newer message takes precedence."""
         if context.suspension is None:
             return
-        resumes_at_next_start = context.task is not None and context.task.future.abandoned
-        reason = "the caller is gone" if context.closed or resumes_at_next_start else ""
+        is_abandoned = context.task is not None and context.task.future.abandoned
+        reason = "the caller is gone" if context.closed or is_abandoned else ""
         if reason := reason or self.superseded_by(context.suspension.message):
             self.resume(context, Interrupted(reason))
         elif context.log is not None and self.inbox.has_first(context.id):
