@@ -311,5 +311,5 @@ def test_an_async_function_cannot_manage_the_history():
         async def manage_history(self, history):
             return history
 
-    with pytest.raises(ConfigurationError, match="sync function"):
+    with pytest.raises(ConfigurationError, match="without `async`"):
         BareAgent("a", llm=ScriptedLLM([]), memory=Slow())
