@@ -620,6 +620,10 @@ FOUND_WITH_OPTIONS: dict[str, tuple[str, int]] = {
     ),
     "a cancelled decision is open again": ("--program COUNTER --always approver,cancel --only", 4),
     "a decision whose write failed stays taken": ("--program COUNTER --always journal", 14),
+    "a turn that waits again is recorded as resumed": (
+        "--program COUNTER --always approver,journal,slow --only",
+        5,
+    ),
     "an approval expires while its decision is written": (
         "--program COUNTER --always approver,slow --only",
         126,
@@ -669,7 +673,6 @@ EQUIVALENT: dict[str, str] = {
 MISSED: dict[str, str] = {
     "a suspended turn that is about to resume is not ended by a stop": "to 1212 with `--program COUNTER --always approver,stop,slow --only`: no difference was observed",
     "records of an erased session begin it again": "to 568 with `--always annotate,erase --only`: the log of an erased session also rejects its records",
-    "a turn that waits again is recorded as resumed": "to 112 with `--program COUNTER --always approver,journal --only`: of two approvals of one turn, the first decision must fail while the write of the other waits",
     "a task that is stopped with its agent ends": "to 215 with `--always task,interrupt,restart,concurrency --only`: a caller must interrupt a queued task as its agent stops",
     "a child is taken for one without a caller while the caller is loaded": "to 692 with `--always order,handler,kill --only`: no difference was observed",
     "a snapshot of an erased session is kept for its successor": "to 640 with `--always memory,erase --only`: no difference was observed",
