@@ -75,15 +75,15 @@ async def test_reacquired_partition_is_not_released(autojump_clock):
 
 
 class Counting:
-    """A quarantine whose `count` waits for the event `goes_on`."""
+    """A quarantine whose `count_deaths` waits for the event `may_continue`."""
 
     def __init__(self):
-        self.begun, self.goes_on, self.dead = trio.Event(), trio.Event(), []
+        self.begun, self.may_continue, self.dead = trio.Event(), trio.Event(), []
 
-    async def count(self, taken, agents, *, dead):
+    async def count_deaths(self, taken, agents, *, dead):
         self.dead.append(([each.partition for each in taken], sorted(dead)))
         self.begun.set()
-        await self.goes_on.wait()
+        await self.may_continue.wait()
 
     choose = None
 
@@ -133,7 +133,7 @@ async def test_deaths_are_counted_before_a_partition_is_served_or_released(autoj
         if is_leaving:
             node._execute(node.ownership.drain_all())
         assert (node.serving, journal.given, runtime.asked) == ((), [], [])
-        counting.goes_on.set()
+        counting.may_continue.set()
     assert counting.dead == [([0, 1], ["dead"])]
     if is_leaving:
         assert sorted(journal.given) == [(0, 1), (1, 1)]
