@@ -25,7 +25,7 @@ TESTS = (
     "tests/actors/test_concurrent_messages.py",
     "tests/actors/test_supervision.py",
     "tests/actors/test_actor_system.py",
-    "tests/actors/test_workers.py",
+    "tests/agents/running/test_workers.py",
     "tests/tools/test_threads.py",
     "tests/agents/turns/test_cancel.py",
     "tests/agents/turns/test_turns.py",

@@ -870,6 +870,15 @@ def test_soak_runs_each_file_that_reads_its_switch():
     assert [place for place in places if not any(place in (path, *path.parents) for path in asked)] == []
 
 
+def test_matrix_runs_files_that_exist():
+    """A moved test file would otherwise fail only in `make matrix`, after all other tests."""
+    listed = re.findall(
+        r'^    "(tests/\S+\.py)",$', (ROOT / "tests" / "matrix.py").read_text("utf-8"), re.MULTILINE
+    )
+    assert listed
+    assert [name for name in listed if not (ROOT / name).is_file()] == []
+
+
 def test_each_dependency_is_documented():
     """The table in docs/architecture/dependencies.md and pyproject.toml name the same packages."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
