@@ -314,7 +314,7 @@ def build_actor(
         bounds: Capacities of the inbox.
         make_ref: Returns the address of the agent.
         limits: Limits of a turn.
-        options: Call options of turns without options of their own.
+        options: Call options of turns whose message has no options.
         close_connections: Closes the connections of the agent when it stops.
         deps: Deps of the agent, and their check.
     """

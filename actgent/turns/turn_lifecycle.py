@@ -76,7 +76,7 @@ class TurnLifecycle(FieldRepr):
     agent: str
     limits: Limits
     options: CallOptions
-    """Call options of turns without options of their own."""
+    """Call options of turns whose message has no options."""
     dispatcher: Dispatcher
     observer: Observer
     timer: Timer

@@ -1,4 +1,4 @@
-"""BESIDE: latency of messages while other sessions are summarized and consolidated, against latency without that work."""
+"""BACKGROUND: latency of messages while other sessions are summarized and consolidated, against latency without that work."""
 
 import time
 

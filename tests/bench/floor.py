@@ -511,7 +511,7 @@ async def lasting(size: int) -> Figures:
 
 
 async def beside(size: int) -> Figures:
-    """BESIDE: the model called directly."""
+    """BACKGROUND: the model called directly."""
     from background_work import direct
 
     return await direct(size)

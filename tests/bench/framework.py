@@ -657,7 +657,7 @@ async def lasting(size: int) -> Figures:
 
 
 async def beside(size: int) -> Figures:
-    """BESIDE: see `background_work`."""
+    """BACKGROUND: see `background_work`."""
     from background_work import measure_beside
 
     return await measure_beside(size)

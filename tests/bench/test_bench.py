@@ -52,7 +52,7 @@ async def test_workload_checks_itself(key, side, autojump_clock):
 @pytest.mark.parametrize("side", ["floor", "framework"])
 @pytest.mark.parametrize(
     ("key", "size"),
-    [("TIMERS", 19), ("WAITS", 60), ("ASLEEP", 300), ("LONG", 300), ("MEMORY", 2000), ("BESIDE", 50)],
+    [("TIMERS", 19), ("WAITS", 60), ("ASLEEP", 300), ("LONG", 300), ("MEMORY", 2000), ("BACKGROUND", 50)],
 )
 async def test_dates_are_met_in_real_time(key, size, side):
     """The same for workloads with a real clock, since a virtual clock would skip all dates at the first disk access."""

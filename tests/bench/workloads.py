@@ -241,7 +241,7 @@ WORKLOADS = (
         ),
     ),
     Workload(
-        "BESIDE",
+        "BACKGROUND",
         "beside",
         "messages while other conversations are summarized and consolidated",
         600,
