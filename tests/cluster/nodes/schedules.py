@@ -561,7 +561,8 @@ async def hold(relays, dice, **directions):
 async def lock_table(world, crew, dice):
     """A transaction locks a table of the journal."""
     table = f"{crew.cluster.journal.partition('?schema=')[2]}.{dice.choice(TABLES)}"
-    with suppress(psycopg.OperationalError):  # the database is stopped, or ends the connection
+    # The database is stopped or ends the connection, or its standby is not promoted yet.
+    with suppress(psycopg.OperationalError, psycopg.errors.ReadOnlySqlTransaction):
         connection = await trio.to_thread.run_sync(psycopg.connect, world.database.url)
         try:
             await trio.to_thread.run_sync(connection.execute, f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE")
